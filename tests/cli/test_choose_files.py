@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import tomllib
 from collections.abc import Mapping
@@ -21,6 +22,7 @@ from equipoise.cli import choose_files
 from equipoise.cli.choose_files import check_folder, config_text, flower_text, write_files
 from equipoise.errors import CheckpointError, ConfigError, PolicyError, StorageError
 from equipoise.files import locked
+from equipoise.flower import run_config as run_config_module
 from equipoise.flower.admission import admitted
 from equipoise.flower.policy import read_policy
 from equipoise.flower.policy_file import show_policy
@@ -275,3 +277,20 @@ def test_the_command_writes_them_all(command: Command, tmp_path: Path, monkeypat
     assert "try it: equipoise train --config choice/choice.toml" in done.out
     assert "'chosen': True" in (tmp_path / "choice" / "choice.svg").read_text()
     assert command(*asked).code == 17, "nothing is written over"
+
+
+def test_the_tables_may_stand_in_place_of_those_of_a_new_app(decision: Decision) -> None:
+    """The app reads its run config by name: none of its keys may be lost with the tables that are replaced."""
+    template = Path(run_config_module.__file__).parent / "template"
+    app = tomllib.loads((template / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    ours = tomllib.loads(flower_text(decision))["tool"]["flwr"]["app"]["config"]
+    read = set(re.findall(r'config\["([a-z-]+)"\]', (template / "flower_app" / "server_app.py").read_text()))
+    assert read <= ours.keys()
+    assert {name for name, value in app.items() if not isinstance(value, dict)} <= ours.keys()
+
+
+def test_a_file_is_named_so_that_the_choice_works_from_anywhere(decision: Decision) -> None:
+    own = replace(decision, dataset="mine.csv")
+    (named,) = tomllib.loads(config_text(own))["sweep"][0]["datasets"]
+    assert Path(named).is_absolute()
+    assert tomllib.loads(config_text(replace(decision, dataset="mnist")))["sweep"][0]["datasets"] == ["mnist"]

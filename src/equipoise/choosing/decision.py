@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import asdict, dataclass, field
 from statistics import mean
 from typing import Any
@@ -121,7 +122,8 @@ class Decision:
 
     def config(self) -> Config:
         """The run to deploy, as ``equipoise train`` takes it."""
-        block = SweepBlock([self.dataset], [self.mechanism], [self.budget], [self.seed])
+        named = self.dataset if self.dataset in BUNDLED else os.path.abspath(self.dataset)  # wherever it is read from
+        block = SweepBlock([named], [self.mechanism], [self.budget], [self.seed])
         return Config(self.settings, [block])
 
     def sentences(self) -> list[str]:

@@ -100,6 +100,7 @@ def flower_text(found: Decision) -> str:
         f"num-server-rounds = {training.rounds}",
         f"momentum = {training.server_momentum}  # of the server",
         f"min-nodes = {own.clients}",
+        "round-timeout = 600  # seconds after which a round goes on without those that have not answered",
     ]
     if not found.proved:
         rate = found.settings.server_rates(found.config().federations()[0], [1], _size(found))[0]
