@@ -20,7 +20,6 @@ from equipoise.bounds.attacked_releases import (
     AttackObserver,
     ResidualRecorder,
     _public_ratios,
-    _undistorted,
     attack_releases,
 )
 from equipoise.bounds.context import BoundsContext
@@ -130,7 +129,7 @@ def test_public_pairs_share_a_label(context: BoundsContext, server: Server) -> N
 
 
 def test_without_its_distortion_a_mechanism_still_clips() -> None:
-    bare = _undistorted(get_mechanism("ls-learn"))
+    bare = get_mechanism("ls-learn").plain
     assert (bare.distorts, bare.learns, bare.clips) == (False, False, True)
 
 

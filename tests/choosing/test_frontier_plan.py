@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from equipoise.attack.registry import ATTACKS
-from equipoise.auditing.options import AuditOptions
+from equipoise.auditing.options import AuditOptions, attacked_rounds, kept_values
 from equipoise.choosing import frontier_plan
 from equipoise.choosing.frontier_plan import (
     AGAIN,
@@ -27,7 +27,7 @@ from equipoise.choosing.frontier_plan import (
     rounds_of,
 )
 from equipoise.choosing.public_alone import _check as check_public
-from equipoise.compute import CHOICES, MULTI_ROUND, _attacked, _kept, _rounds
+from equipoise.compute import CHOICES, MULTI_ROUND, _attacked
 from equipoise.data.loading import load
 from equipoise.engine.settings import Settings, from_dict
 from equipoise.mechanism.registry import get_mechanism
@@ -61,8 +61,8 @@ def checked(part: dict[str, Any]) -> tuple[Settings, list[Any]]:
         chosen = {name: raw[name] for name in CHOICES if name in raw}
         AuditOptions(**{name: raw[name] for name in raw if name not in (*CHOICES, "snapshots")}).check()
         _attacked(federations, chosen.get("seeds"))
-        _kept(chosen.get("keep"))
-        _rounds(raw["snapshots"], settings.training.rounds)
+        kept_values(chosen.get("keep"))
+        attacked_rounds(raw["snapshots"], settings.training.rounds)
     elif kind == "multi_round":
         assert set(raw) <= set(MULTI_ROUND)
         AuditOptions(**{name: raw[name] for name in ("games", "among", "seed") if name in raw}).check()
