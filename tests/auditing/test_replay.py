@@ -426,6 +426,7 @@ def test_the_known_schedule_alone_finds_the_same(few: Dataset, mechanism: str) -
     assert [known[name] for name in alike] == [whole[name] for name in alike]
 
 
+@pytest.mark.slow
 def test_federations_replayed_together_are_what_each_is_alone(few: Dataset) -> None:
     how = {"examples": 8, "decoys": 5, "around": 8, "datasets": {"few": few}, "unknown": False}
     settings = Settings.flat(partition="iid", steps=3)

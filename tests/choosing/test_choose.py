@@ -54,6 +54,7 @@ def test_under_an_epsilon_the_choice_keeps_it_and_says_what_to_expect() -> None:
     assert all(whys.values())
 
 
+@pytest.mark.slow
 def test_the_server_rate_that_is_deployed_is_the_one_that_was_tried() -> None:
     asked = choosing(toy(), epsilon=8, quick=True, settings={"rounds": 3})
     found = asked.run()
@@ -78,12 +79,14 @@ def test_nothing_of_the_clients_is_touched() -> None:
     assert core(clean) == core(chosen(poisoned(toy()), epsilon=4))
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_decision_and_another_another() -> None:
     first = chosen(epsilon=4, seed=3)
     assert core(first) == core(chosen(epsilon=4, seed=3))
     assert first.expected != chosen(epsilon=4, seed=4).expected
 
 
+@pytest.mark.slow
 def test_under_an_identification_rate_the_proved_limit_is_kept() -> None:
     found = chosen(identification=0.05, settings=ONE)
     assert found.met
@@ -131,6 +134,7 @@ def test_noise_without_a_proof_that_is_no_better_is_rejected_all_the_same(monkey
     assert found.mechanism == "gaussian-dp"
 
 
+@pytest.mark.slow
 def test_for_an_accuracy_a_small_epsilon_is_found() -> None:
     found = chosen(accuracy=0.7, settings=ONE)
     assert found.met
@@ -169,6 +173,7 @@ def test_the_records_that_are_reported_can_refuse_an_accuracy_and_choose_nothing
     assert found.sentences()[0].startswith("Nearest, not to be deployed")
 
 
+@pytest.mark.slow
 def test_what_stand_ins_cannot_play_is_listed_and_loses_no_decision() -> None:
     found = chosen(epsilon=2, settings=ONE, records=3000)
     assert [point.epsilon for point in found.curve] == [0.5, 1.0, 2.0, 4.0]
@@ -208,6 +213,7 @@ def test_the_json_has_all_that_is_told() -> None:
     assert [set(point) for point in plain["curve"]] == [{"epsilon", "accuracy", "interval", "identified"}] * 5
 
 
+@pytest.mark.slow
 def test_clients_own_records_only_where_that_was_agreed_to_and_with_a_warning() -> None:
     with pytest.raises(DataError, match="no public"):
         chosen(toy(public=0), epsilon=4)
@@ -233,6 +239,7 @@ def test_what_was_measured_on_private_rows_is_told_before_and_after() -> None:
     assert clean.plain()["not_covered"] == []
 
 
+@pytest.mark.slow
 def test_where_the_data_name_groups_the_guarantee_is_one_for_groups() -> None:
     def paired(split: Split) -> Split:
         return Split(split.inputs, split.labels, torch.arange(len(split)) // 2)
@@ -301,6 +308,7 @@ def test_records_follow_from_the_data_or_are_told() -> None:
     assert choosing(toy(), epsilon=2, settings={"gaussian": {"divisor": 70}}).stand_ins.records == 70
 
 
+@pytest.mark.slow
 def test_that_the_divisor_follows_from_the_records_is_told_where_nobody_said_it() -> None:
     told = Told()
     chosen(epsilon=8, progress=told, settings=ONE)
@@ -309,6 +317,7 @@ def test_that_the_divisor_follows_from_the_records_is_told_where_nobody_said_it(
     assert "--records" not in told.text
 
 
+@pytest.mark.slow
 def test_a_model_of_ones_own_is_compared_too() -> None:
     def net(shape: tuple[int, ...], classes: int) -> nn.Module:
         return nn.Sequential(nn.Linear(shape[0], classes))

@@ -37,6 +37,7 @@ VERDICT = {
 # -- what is committed -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_committed_values_score_to_the_committed_record_and_pictures() -> None:
     result = record(frontier_store.read(ROOT / "frontier"), ROOT)
     assert _lines(result) == (ROOT / "frontier" / "frontier.json").read_text()

@@ -65,6 +65,7 @@ def test_json_is_one_document(command: Command) -> None:
     assert {**plain, "seconds": 0} == {**again, "seconds": 0}
 
 
+@pytest.mark.slow
 def test_where_nothing_meets_the_limit_the_exit_code_says_so(command: Command) -> None:
     done = command(*CHOOSE, "--accuracy", "0.999")
     assert done.code == 1
